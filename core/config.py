@@ -180,6 +180,7 @@ class LabelsConfig:
     second_looks: bool = True  # a batch may contain their items again if that changes the loss more than a new item
     clips: Literal["pooled", "graph"] = "pooled"  # predictions of clips for the check: by the graph and by heads, or by
     # the graph alone, as in earlier versions
+    earlier_rounds: bool = True  # the check of clips also uses predictions that earlier rounds made without the label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

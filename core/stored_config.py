@@ -45,7 +45,7 @@ RETIRED: dict[str, tuple[str, ...]] = {
 
 BEFORE: dict[str, dict[str, Any]] = {
     "RoundConfig": {"labels": {"weigh": False, "second_looks": False}},
-    "LabelsConfig": {"clips": "graph"},
+    "LabelsConfig": {"clips": "graph", "earlier_rounds": False},
 }
 
 

@@ -90,7 +90,7 @@ class Case:
 
     def question(self, name: str, run: scratch.Run, seed: int) -> Question:
         usual = scratch.question(name, run, seed)
-        labels = LabelsConfig(weigh=self.checked, second_looks=self.checked)
+        labels = LabelsConfig(weigh=self.checked, second_looks=self.checked, earlier_rounds=self.checked)
         return dataclasses.replace(
             usual,
             strategies=("bico",),

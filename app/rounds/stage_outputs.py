@@ -28,6 +28,7 @@ from app.rounds.shared_inputs import open_inputs, put_inputs
 from core.config import RoundConfig, from_dict
 from core.kernels.networks import by_name
 from core.kernels.nystrom import KernelFeatures, Nystrom
+from core.labels.earlier_predictions import EarlierRound
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
 from core.rounds.context import Landmarks, StageContext
@@ -151,6 +152,18 @@ def open_snapshot(place: Place, stored: Stored) -> PoolSnapshot:
         hashes=tuple(row.tobytes().hex() for row in hashes),
         **arrays,
     )
+
+
+def open_earlier_round(folder: ArtifactFolder, snapshot: ArtifactRef, predicted: NDArray[np.floating]) -> EarlierRound:
+    """The labels of a stored snapshot with the predictions of its round. Nothing else of the snapshot is read."""
+    with np.load(folder.path(snapshot), allow_pickle=False) as file:
+        about = json.loads(file["about"].tobytes())
+        return EarlierRound(
+            class_names=tuple(about["class_names"]),
+            item_ids=file["item_ids"],
+            labels=file["labels"],
+            probabilities=predicted,
+        )
 
 
 def put_selection(place: Place, selection: Selection) -> Stored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from app.rounds.stage_outputs import Place, Stored
 from core.config import RoundConfig, from_stored
 from core.encoders.choice import encoder_of
 from core.errors import InvalidInput, NotFound
+from core.labels.earlier_predictions import EarlierRound
 from core.learning.training import TrainedModel, load_model
 from core.media.inputs import Inputs
 from core.rounds.approach.deciding import apply_decision
@@ -171,7 +172,18 @@ class StoredRound:
             load_landmarks=lambda: self.load_or_note("kernel", lambda: last_landmarks(self.log, round_id)),
             load_map=lambda: self.load_or_note("map", load_map),
             load_past=lambda: past_rounds(self.log, round_id),
+            load_predictions=lambda: self._earlier_rounds(round_id),
         )
+
+    def _earlier_rounds(self, round_id: int | None) -> Iterator[EarlierRound]:
+        """The chain of rounds that ends with this one, from the newest on. Removed predictions are left out."""
+        while round_id is not None:
+            row = self.log.get(round_id)
+            with contextlib.suppress(NotFound, InvalidInput, OSError):
+                predicted = self.log.arrays(round_id, "probabilities")
+                yield stage_outputs.open_earlier_round(self.folder, self.log.artifact(round_id, "snapshot"), predicted)
+            before = row.metrics.get("previous_round")
+            round_id = int(before) if before is not None else None
 
     def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
         """Load a result of the previous round. If it cannot be read, add a note and return None."""

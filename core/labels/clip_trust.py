@@ -1,14 +1,18 @@
-"""The trust in labels of clips: two predictors without the label's fold, in a logarithmic opinion pool.
+"""The trust in labels of clips: two predictors without the label's fold and the model of an earlier round, in a
+logarithmic opinion pool.
 
     g_i     label propagation over the similarity graph, from equal shares
     h_i     the same, from the predictions of heads on a projection of the network inputs
-    q_i     proportional to (g_i^s h_i^(1 - s))^beta                    (Genest and Zidek, 1986)
-    fit     beta, e and s maximize the objective of `core.labels.trust`, with a uniform prior of s; the beliefs and the
-            trust t_i are defined there
+    p_i     the prediction of an earlier round that did not know the label, if there is one
+            (`core.labels.earlier_predictions`)
+    q_i     proportional to (g_i^s h_i^(1 - s))^beta p_i^gamma          (Genest and Zidek, 1986)
+    fit     beta, e, s and gamma maximize the objective of `core.labels.trust`, with a uniform prior of s and the prior
+            of log gamma below; the beliefs and the trust t_i are defined there
     weight  w_i = t_i below 1/2, 2 t_i - 1/2 from there on, but at least FLOOR and at most 1
 
 The graph is precise where an item has a labeled neighbor, and heads compare items that are far apart. Which of the two
-predicts the labels better differs between sets, and the labels themselves determine the share s.
+predicts the labels better differs between sets, and the labels themselves determine the share s. The model of an
+earlier round is better than both, but was trained on fewer labels.
 
 A label with a trust of 3/4 or more has full weight. In small pools of labels, those of unusual items are predicted
 badly, and the batches contain such items on purpose: less weight on all of them costs more than it gains.
@@ -51,6 +55,7 @@ from core.types import UNLABELED
 
 FOLDS = 10
 SMOOTHING = 0.003
+GAMMA, GAMMA_SPREAD = 0.5, 0.5  # median of gamma, and the deviation of its logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,29 +65,41 @@ class PoolFit:
     share: float  # s
     beta: float
     e: float
+    gamma: float = 0.0
 
-    def logits(self, both: Rows) -> Rows:
-        """(m, C) log-probabilities before beta, from those of both predictors (m, 2 C)."""
+    def logits(self, both: Rows, earlier: Rows | None = None) -> Rows:
+        """(m, C) log-probabilities before beta, from those of both predictors (m, 2 C) and, if there are any, of
+        earlier rounds (m, C), which are 0 where an item has none."""
         graph, head = np.split(both, 2, axis=1)
-        return np.asarray(self.share * graph + (1.0 - self.share) * head)
+        pooled = self.share * graph + (1.0 - self.share) * head
+        return np.asarray(pooled if earlier is None else pooled + self.gamma / self.beta * earlier)
 
 
-def fit_pool(both: Rows, labels: NDArray[np.int64]) -> PoolFit:
-    """The pool fitted to labels (m,) with out-of-fold log-probabilities of both predictors (m, 2 C)."""
+def fit_pool(
+    both: Rows, labels: NDArray[np.int64], earlier: Rows | None = None, median_gamma: float = GAMMA
+) -> PoolFit:
+    """The pool fitted to labels (m,) with out-of-fold log-probabilities of both predictors (m, 2 C) and log-
+    probabilities of earlier rounds (m, C)."""
     at, n_classes = np.arange(len(labels)), both.shape[1] // 2
-    graph, head = np.split(both, 2, axis=1)
+
+    def unpacked(values: Rows) -> PoolFit:
+        gamma = float(np.exp(values[3])) if earlier is not None else 0.0
+        return PoolFit(share=float(expit(values[2])), beta=float(np.exp(values[0])), e=float(expit(values[1])),
+                       gamma=gamma)  # fmt: skip
 
     def loss(values: Rows) -> float:
-        share, e = float(expit(values[2])), float(expit(values[1]))
-        q = softmax(np.exp(values[0]) * (share * graph + (1 - share) * head), axis=1)[at, labels]
+        fit = unpacked(values)
+        q, e = softmax(fit.beta * fit.logits(both, earlier), axis=1)[at, labels], fit.e
         likelihood = np.log((1 - e) * q + e / (n_classes - 1) * (1 - q) + 1e-300).sum()
         prior = WRONG * np.log(e) + RIGHT * np.log1p(-e) - values[0] ** 2 / (2 * BETA_SPREAD**2)
         uniform = float(log_expit(values[2]) + log_expit(-values[2]))  # the density of the logit of s
+        if earlier is not None:
+            prior -= (values[3] - np.log(median_gamma)) ** 2 / (2 * GAMMA_SPREAD**2)
         return -float(likelihood + prior + uniform)
 
-    start = np.array([0.0, np.log(WRONG / RIGHT), 0.0])
-    found = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 600, "xatol": 1e-4, "fatol": 1e-4}).x
-    return PoolFit(share=float(expit(found[2])), beta=float(np.exp(found[0])), e=float(expit(found[1])))
+    start = np.array([0.0, np.log(WRONG / RIGHT), 0.0] + ([np.log(median_gamma)] if earlier is not None else []))
+    options = {"maxiter": 200 * len(start), "xatol": 1e-4, "fatol": 1e-4}
+    return unpacked(minimize(loss, start, method="Nelder-Mead", options=options).x)
 
 
 def clip_weights(trust: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -91,10 +108,14 @@ def clip_weights(trust: NDArray[np.floating]) -> NDArray[np.float32]:
 
 
 def clip_trust(
-    labels: NDArray[np.int64], n_classes: int, predict: Predict, confirmed: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64],
+    n_classes: int,
+    predict: Predict,
+    confirmed: NDArray[np.bool_] | None = None,
+    earlier: Rows | None = None,
 ) -> Trust:
     """The trust in labels (n,), UNLABELED where there is none; `predict` is a `clip_predictor`. `confirmed` (n,) labels
-    are trusted."""
+    are trusted. `earlier` (n, C) are log-probabilities of earlier rounds, NaN where there are none."""
     full, given = trusted(labels, n_classes), np.flatnonzero(labels != UNLABELED)
     if n_classes < 2 or len(given) < FEWEST:
         return full
@@ -102,10 +123,12 @@ def clip_trust(
     rows = given[np.isfinite(both[given]).all(1)]
     if not len(rows):
         return full
-    fit = fit_pool(both[rows], labels[rows])
+    known = None if earlier is None else np.where(np.isfinite(earlier), earlier, 0.0)
+    fit = fit_pool(both[rows], labels[rows], None if known is None else known[rows])
     open_ = rows if confirmed is None else rows[~confirmed[rows]]
     weights, belief = full.weights.copy(), full.belief.copy()
-    belief[open_] = beliefs(fit.logits(both[open_]), labels[open_], fit.beta, fit.e)
+    logits = fit.logits(both[open_], None if known is None else known[open_])
+    belief[open_] = beliefs(logits, labels[open_], fit.beta, fit.e)
     weights[open_] = clip_weights(belief[open_, labels[open_]])
     return Trust(weights=weights, belief=belief, wrong_share=fit.e, sharpness=fit.beta, n_checked=len(rows))
 

@@ -4,7 +4,8 @@ Its predictions use only features that do not depend on labels:
 
     with an encoder     heads on its features
     with a graph        label propagation over the similarity graph, which the stage "propagate" reuses, together with
-                        heads on a random projection of the network inputs (`core.labels.clip_trust`)
+                        heads on a random projection of the network inputs and predictions of earlier rounds
+                        (`core.labels.clip_trust`)
     otherwise           heads on a random projection of the network inputs
 
 Test items are not used. At most MOST_ROWS items are: the labeled ones, and others at even spacing.
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.labels.clip_trust import clip_predictor, clip_trust
+from core.labels.earlier_predictions import earlier_log_probabilities
 from core.labels.errors import FEWEST
 from core.labels.second_looks import with_second_looks
 from core.labels.trust import SUSPECTED, Predict, Trust, graph_predictor, head_predictor, label_trust
@@ -54,11 +56,23 @@ def check_labels(context: StageContext, inputs: Inputs) -> LabelTrust:
         found = label_trust(labels, snapshot.n_classes, predict, snapshot.confirmed)
     elif graph is not None:
         predict = predictor_of_clips(context, inputs, graph, labels)
-        found = clip_trust(labels, snapshot.n_classes, predict, snapshot.confirmed)
+        found = clip_trust(
+            labels, snapshot.n_classes, predict, snapshot.confirmed, earlier_predictions(context, labels)
+        )
     else:
         found = _by_heads(context, inputs, labels)
     context.report(Progress("check", 1, 1))
     return _output(found, graph)
+
+
+def earlier_predictions(context: StageContext, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """(n, C) log-probabilities by earlier rounds that did not know the label; None if no label has any."""
+    snapshot = context.snapshot
+    if not context.config.labels.earlier_rounds:
+        return None
+    rounds = context.previous.load_predictions()
+    found = earlier_log_probabilities(snapshot.item_ids, labels, snapshot.class_names, rounds)
+    return found if np.isfinite(found).any() else None
 
 
 def predictor_of_clips(

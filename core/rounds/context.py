@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from core.config import RoundConfig
 from core.encoders.folders import Encoder
+from core.labels.earlier_predictions import EarlierRound
 from core.learning.training import TrainedModel
 from core.rounds.approach.evidence import PastRound
 from core.rounds.embedding_map import PreviousMap
@@ -41,6 +42,7 @@ class Previous:
     load_landmarks: Callable[[], Landmarks | None] = _nothing
     load_map: Callable[[], PreviousMap | None] = _nothing
     load_past: Callable[[], tuple[PastRound, ...]] = tuple  # rounds of the preset `auto`, in their order
+    load_predictions: Callable[[], Iterable[EarlierRound]] = tuple  # of finished rounds, from the newest on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from core.config import RoundConfig, require
 from core.encoders.folders import Encoder
 from core.errors import TrainingFailed
+from core.labels.earlier_rounds import EarlierRounds
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
 from core.rounds.approach.deciding import apply_decision
@@ -170,9 +171,10 @@ class _Kept:
 class _State:
     """The state of a trial between rounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.encoded: EncodedFeatures | None = None
         self.past: list[PastRound] = []  # of the preset `auto`
+        self.earlier = EarlierRounds(folder)
         self._kept = {True: _Kept(), False: _Kept()}
 
     def of(self, context: StageContext) -> _Kept:
@@ -222,9 +224,10 @@ class Trial:
         row_of = {name: row for row, name in enumerate(pool.hashes)}
         model = self._model_after(done)
         done = done if model is not None or not self._is_warm else ()
-        state = _State()
+        state = _State(self.folder)
         state.past = self._past_of(done)
         done = done if not chooses_approach(self.config) or len(state.past) == len(done) else ()
+        done = done if not self._reads_earlier or state.earlier.restore(len(done)) else ()
         state.past = state.past[: len(done)]
         for number in range(self.plan.rounds + 1):
             if number < len(done):
@@ -264,6 +267,13 @@ class Trial:
         """Whether a round starts from the last round's model."""
         return self.plan.warm and resolve_preset(self.config, self.runtime).training.warm_steps > 0
 
+    @property
+    def _reads_earlier(self) -> bool:
+        """Whether the check of labels reads predictions of earlier rounds: that of clips without an encoder does."""
+        without_encoder = self.encoder is None or chooses_approach(self.config)
+        wanted = self.config.labels.weigh and self.config.labels.earlier_rounds
+        return wanted and self.pool.kind == "audio" and without_encoder
+
     def _model_after(self, done: Sequence[RoundRecord]) -> TrainedModel | None:
         """The model of the last of these rounds."""
         kept = self.folder / f"{len(done) - 1}.safetensors" if self.folder is not None and done else None
@@ -300,6 +310,8 @@ class Trial:
             state.past.append(past_round(context, outputs))
             if self.folder is not None:
                 save_past(state.past[-1], self.folder / f"{number}.past.npz")
+        if self._reads_earlier:
+            state.earlier.add(context.snapshot, outputs.get(PropagatedLabels).probabilities)
         self._keep(number, model)
         return self._record(number, pool, context, outputs, seconds), model
 
@@ -378,6 +390,7 @@ class Trial:
                 load_model=lambda: model,
                 load_landmarks=state.landmarks,
                 load_past=lambda: tuple(state.past),
+                load_predictions=state.earlier.newest_first,
             ),
             encoder=self.encoder,
             checkpoints=self.folder,

@@ -55,7 +55,8 @@ STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, be
 
 
 def test_a_laptop_round_stored_by_version_0_1_keeps_its_settings():
-    unchecked = LabelsConfig(weigh=False, second_looks=False, clips="graph")  # labels were not checked then
+    # Labels were not checked then.
+    unchecked = LabelsConfig(weigh=False, second_looks=False, clips="graph", earlier_rounds=False)
     stored = from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text())
     similarity = SimilarityConfig(neighbors=10, reach=0.7)
     training = dataclasses.replace(preset("laptop").training, refine_steps=0)  # and networks were not refined
@@ -71,14 +72,16 @@ def test_a_paper_round_stored_by_version_0_1_keeps_its_settings():
     training = dataclasses.replace(now.training, batch_norm="joint", calibrate=True)
     kernel = dataclasses.replace(now.kernel, network="scnn")
     changed = dataclasses.replace(now, training=training, kernel=kernel, augmentation=AugmentationConfig())
-    assert stored == dataclasses.replace(changed, labels=dataclasses.replace(now.labels, clips="graph"))
+    assert stored == dataclasses.replace(
+        changed, labels=dataclasses.replace(now.labels, clips="graph", earlier_rounds=False)
+    )
 
 
 def test_a_stored_round_that_checked_its_labels_keeps_the_predictors_of_its_version():
     values = json.loads(to_json(RoundConfig()))
     assert from_json(RoundConfig, json.dumps(values)) == RoundConfig()
-    del values["labels"]["clips"]
-    assert from_json(RoundConfig, json.dumps(values)).labels == LabelsConfig(clips="graph")
+    del values["labels"]["clips"], values["labels"]["earlier_rounds"]
+    assert from_json(RoundConfig, json.dumps(values)).labels == LabelsConfig(clips="graph", earlier_rounds=False)
     assert from_dict(RoundConfig, {"labels": {"weigh": False}}).labels == LabelsConfig(weigh=False)  # changes of today
 
 

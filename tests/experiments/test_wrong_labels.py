@@ -11,6 +11,7 @@ from app.simulation.trial_process import start_file
 from core.rounds.simulation import answers, initial_rows
 from core.rounds.simulation_plan import LabeledPool
 from core.types import UNLABELED
+from experiments import wrong_labels_rounds
 from experiments import wrong_labels_scratch as from_scratch
 from experiments.benchmark import scratch
 from experiments.wrong_labels import MANY, TOP, found_among, many_labels
@@ -138,3 +139,31 @@ def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path, monkeypat
     assert row[-2:] == ["3.0 / 3.0", "4, 5 |"]
     (from_scratch.WRONG_PLAIN.folder("speech_commands", run) / "results.json").unlink()
     assert [*cells()[:5], "not run", row[6], "not run", *row[8:]] == cells()
+
+
+def checked(wrong: int) -> wrong_labels_rounds.Checked:
+    """40 labels of 4 classes; the graph and heads know nothing, and earlier rounds are sure of the truth."""
+    truth = np.arange(40) % 4
+    labels = np.where(np.arange(40) < wrong, (truth + 1) % 4, truth)
+    return wrong_labels_rounds.Checked(
+        wrong=0.1 if wrong else 0.0,
+        right=labels == truth,
+        labels=labels,
+        both=np.full((40, 8), np.log(0.25)),
+        earlier=np.log(0.997 * np.eye(4)[truth] + 0.003 / 4),
+    )
+
+
+def test_earlier_rounds_find_wrong_labels_that_graph_and_heads_do_not_and_the_table_counts_them():
+    lines = wrong_labels_rounds.table({"spoken_digit": [checked(0), checked(4), checked(6)]}).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[1:4] for row in cells[:2]] == [
+        ["1", "0 %", "pooled"],
+        ["1", "0 %", "with earlier rounds, median of gamma 0.25"],
+    ]
+    pooled, *with_rounds = [row for row in cells if row[2] == "10 %"]
+    assert pooled[1] == "2" and pooled[-2:] == ["0 of 10", "0 of 70"]
+    assert len(with_rounds) == len(wrong_labels_rounds.MEDIANS) and with_rounds[-1][-2:] == ["10 of 10", "0 of 70"]
+    assert all(row[-1] == "0 of 40" for row in cells if row[2] == "0 %")
+    losses = [float(row[-3]) for row in (pooled, *with_rounds)]
+    assert losses == sorted(losses, reverse=True)

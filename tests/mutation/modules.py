@@ -21,6 +21,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "core/coresets/bilevel.py": (f"{CORESETS}/test_bilevel_records.py", f"{CORESETS}/test_bilevel.py"),
     "core/labels/trust.py": ("tests/core/labels/test_trust.py", "tests/core/rounds/test_checking.py"),
     "core/labels/clip_trust.py": ("tests/core/labels/test_clip_trust.py", "tests/core/rounds/test_checking.py"),
+    "core/labels/earlier_predictions.py": ("tests/core/labels/test_earlier_predictions.py",),
     "core/labels/influence.py": ("tests/core/labels/test_influence.py", "tests/core/rounds/test_checking.py"),
     "core/labels/second_looks.py": ("tests/core/labels/test_influence.py", "tests/core/rounds/test_checking.py"),
     "storage/labeling/projections.py": (

@@ -248,3 +248,30 @@ def test_steps_open_the_previous_model_only_to_train(project, monkeypatch):
         through(store, second, (step,), results)
     assert loaded == ["train"]
     assert RoundLog(store, second.project_id).get(second.id).metrics["previous_round"] == first.id
+
+
+def test_the_check_reads_what_earlier_rounds_predicted_from_the_newest_on(project):
+    """Also for a replay, which reads the rounds before the original. Removed predictions are left out."""
+    store, project_id = project
+    pool, classes = Pool(store, project_id), [row.id for row in list_classes(store, project_id)]
+    ids = [item.id for item in pool.items()]
+    finished = []
+    for number in range(3):
+        _, row = ask(project, config_of())
+        results = through(store, row, STEPS)
+        finished.append(row)
+        pool.label(ids[6 + number], classes[(6 + number) % 3], annotator=annotator_named(store, "Ann").id)
+    of = StoredRound(store, row, {name: results[name] for name in ("snapshot",)}, ignore)
+    second, first = of.context.previous.load_predictions()
+    assert [int((one.labels != UNLABELED).sum()) for one in (first, second)] == [6, 7]
+    log = RoundLog(store, project_id)
+    np.testing.assert_array_equal(second.probabilities, log.arrays(finished[1].id, "probabilities"))
+    np.testing.assert_array_equal(second.item_ids, of.context.snapshot.item_ids)
+    assert second.class_names == TONES
+    replay = log.get(request_replay(store, project_id, finished[2].id).id)
+    log.start(replay.id)
+    again = StoredRound(store, replay, through(store, replay, STEPS[:1]), ignore)
+    assert len(list(again.context.previous.load_predictions())) == 2
+    log.file(finished[1].id, "probabilities").unlink()
+    [left] = of.context.previous.load_predictions()
+    np.testing.assert_array_equal(left.labels, first.labels)

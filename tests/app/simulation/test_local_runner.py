@@ -187,7 +187,8 @@ def test_settings_are_changed_by_the_names_and_values_of_older_versions():
 
 
 def test_results_of_version_0_1_are_continued(data, tmp_path):
-    unchecked = LabelsConfig(weigh=False, second_looks=False, clips="graph")  # version 0.1 did not check labels
+    # Version 0.1 did not check labels.
+    unchecked = LabelsConfig(weigh=False, second_looks=False, clips="graph", earlier_rounds=False)
     similarity = SimilarityConfig(neighbors=10, reach=0.7)
     training = dataclasses.replace(preset("laptop").training, refine_steps=0)  # nor refine networks
     config = change_settings(preset("laptop"), ["selection.proxy=similarity"])  # pictures had the kernel

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from core.config import HeadConfig
-from core.labels.clip_trust import SMOOTHING, clip_predictor, clip_trust, clip_weights, fit_pool
+from core.labels.clip_trust import GAMMA_SPREAD, SMOOTHING, clip_predictor, clip_trust, clip_weights, fit_pool
 from core.labels.trust import BETA_SPREAD, FLOOR, RIGHT, SUSPECTED, WRONG, trusted
 from core.similarity.graph import SimilarityGraph
 from core.types import UNLABELED
@@ -54,6 +54,43 @@ def test_the_fitted_pool_is_the_maximum_of_a_grid():
     ]
     assert value(fit.beta, fit.e, fit.share) >= max(grid) - 1e-3
     np.testing.assert_allclose(fit.logits(both), fit.share * both[:, :4] + (1 - fit.share) * both[:, 4:])
+
+
+def test_the_fitted_power_of_earlier_rounds_is_the_maximum_of_a_grid():
+    truth = np.random.default_rng(0).integers(0, 4, 60)
+    both = np.hstack([predictions(truth, 1.0, 1), predictions(truth, 1.0, 2)])
+    earlier = predictions(truth, 2.0, 3)
+    labels = np.where(np.arange(60) < 6, (truth + 1) % 4, truth)
+    fit = fit_pool(both, labels, earlier, 0.4)
+    pooled = fit.share * both[:, :4] + (1 - fit.share) * both[:, 4:]
+
+    def value(gamma: float) -> float:
+        q = softmax(fit.beta * pooled + gamma * earlier, axis=1)[np.arange(60), labels]
+        data = np.log((1 - fit.e) * q + fit.e / 3 * (1 - q)).sum()
+        return data - (np.log(gamma) - np.log(0.4)) ** 2 / (2 * GAMMA_SPREAD**2)
+
+    assert value(fit.gamma) >= max(value(float(np.exp(one))) for one in np.linspace(-3, 2, 201)) - 1e-4
+    np.testing.assert_allclose(fit.beta * fit.logits(both, earlier), fit.beta * pooled + fit.gamma * earlier)
+    assert fit_pool(both, labels).gamma == 0
+
+
+def test_earlier_rounds_find_errors_that_the_other_predictors_do_not():
+    """The last ten labels are older than the first round: nothing says that one of them is wrong."""
+    truth = np.arange(40) % 4
+    labels = np.where(np.isin(np.arange(40), (3, 17, 35)), (truth + 1) % 4, truth)
+    earlier = np.log(0.998 * np.eye(4)[truth] + 0.002 / 4)
+    earlier[30:] = np.nan
+
+    def even(labels):
+        return np.full((40, 8), np.log(0.25))
+
+    found = clip_trust(labels, 4, even, earlier=earlier)
+    assert found.suspects.tolist() == [3, 17] and found.n_checked == 40
+    assert (found.belief[[3, 17]].argmax(1) == truth[[3, 17]]).all()
+    assert found.weights[30:].min() == 1.0
+    confirmed = clip_trust(labels, 4, even, np.arange(40) == 3, earlier)
+    assert confirmed.suspects.tolist() == [17]
+    assert not len(clip_trust(labels, 4, even).suspects)
 
 
 def test_the_better_predictor_has_the_larger_share():

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from core.config import LabelsConfig
+from core.labels.earlier_predictions import EarlierRound
 from core.labels.trust import SUSPECTED, graph_predictor, label_trust
 from core.rounds.checking import check_labels, checked_rows, labels_are_checked, trust_notes
+from core.rounds.context import Previous
 from core.rounds.outputs import Predictions
 from core.rounds.stages import prepare_inputs, propagate
 from core.types import UNLABELED
@@ -81,6 +83,35 @@ def test_clips_of_earlier_rounds_are_checked_by_the_graph_alone():
     np.testing.assert_array_equal(found.weights, expected.weights)
     pooled = context_of(snapshot, media, similar_clips())
     assert not np.array_equal(check_labels(pooled, prepare_inputs(pooled)).weights, expected.weights)
+
+
+def test_a_prediction_of_an_earlier_round_lowers_the_trust_in_a_label_that_it_contradicts():
+    """Label 29 is right by all other evidence, and the earlier round is sure of another class. An even prediction
+    changes nothing."""
+    snapshot, media = clips()
+    context = context_of(snapshot, media, similar_clips())
+    inputs = prepare_inputs(context)
+    alone = check_labels(context, inputs)
+    right = np.setdiff1d(np.arange(30), WRONG)
+    before = np.where(np.arange(60) < 15, snapshot.labels, UNLABELED)
+    sure = np.full((60, 3), 0.01)
+    sure[np.arange(60), np.arange(60) % 3] = 0.98
+    sure[29] = (0.0, 1.0, 0.0)  # its label is 2
+    found = {}
+    for name, probabilities in (("sure", sure), ("even", np.full((60, 3), 1 / 3))):
+        earlier = EarlierRound(
+            class_names=snapshot.class_names, item_ids=snapshot.item_ids, labels=before, probabilities=probabilities
+        )
+        previous = Previous(load_predictions=lambda earlier=earlier: (earlier,))
+        found[name] = check_labels(dataclasses.replace(context, previous=previous), inputs)
+    np.testing.assert_allclose(found["even"].weights, alone.weights, atol=0.02)
+    doubt = {name: 1.0 - float(one.belief[29, 2]) for name, one in (("alone", alone), *found.items())}
+    assert doubt["sure"] > 3 * doubt["alone"] > 0
+    assert (found["sure"].belief[[20, 26]].argmax(1) == np.array([20, 26]) % 3).all()
+    assert found["sure"].weights[right[right < 29]].min() > 0.7
+    off = dataclasses.replace(similar_clips(), labels=LabelsConfig(earlier_rounds=False))
+    ignored = check_labels(dataclasses.replace(context, previous=previous, config=off), inputs)
+    np.testing.assert_array_equal(ignored.weights, alone.weights)
 
 
 def test_test_items_and_their_labels_do_not_change_the_trust_in_labels_of_clips():

@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 from core.acquisition import reasons
+from core.config import LabelsConfig
 from core.errors import InvalidInput
-from core.rounds import round_model
+from core.rounds import checking, round_model
+from core.rounds.checking import earlier_predictions
 from core.rounds.simulation import Oracle, Trial, answers, initial_rows, snapshot_with, thinned
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
+from core.types import UNLABELED
 from tests.app.worker_processes import quick_config
+from tests.core.media.samples import tone, wav
+from tests.core.rounds.small_rounds import similar_clips
 from tests.round_pools import picture
 
 
@@ -213,6 +218,35 @@ def test_a_trial_whose_model_is_lost_starts_again(tmp_path):
     (tmp_path / "gone" / "0.safetensors").unlink()
     again = list(made.run([first]))
     assert [one.round for one in again] == [0, 1, 2]
+
+
+def clip_trial(folder, plan: Plan | None = None) -> Trial:
+    """Tones of three pitches, with enough first labels for a check."""
+    data = [wav(tone(300 * (1 + 2 * (row % 3)) + row, seconds=0.2)) for row in range(45)]
+    hashes = tuple(hashlib.sha256(one).hexdigest() for one in data)
+    pool, _ = labeled_pool(45, 6)
+    media = dict(zip(hashes, data, strict=True))
+    clips = dataclasses.replace(pool, kind="audio", hashes=hashes)
+    usual = plan or Plan(start=20, batch=3, rounds=2, wrong_share=0.2)
+    config = dataclasses.replace(similar_clips(), labels=LabelsConfig(second_looks=False))
+    return dataclasses.replace(trial("margin", usual), pool=clips, config=config, read=media.__getitem__, folder=folder)
+
+
+def test_a_trial_of_clips_checks_labels_by_its_earlier_rounds_and_resumes_to_the_same_result(tmp_path, monkeypatch):
+    read: list[list[int]] = []
+
+    def spy(context, labels):
+        read.append([int((one.labels != UNLABELED).sum()) for one in context.previous.load_predictions()])
+        return earlier_predictions(context, labels)
+
+    monkeypatch.setattr(checking, "earlier_predictions", spy)
+    whole = list(clip_trial(tmp_path / "whole").run())
+    assert read == [[], [20], [23, 20]]
+    read.clear()
+    rest = list(clip_trial(tmp_path / "whole").run(whole[:2]))
+    assert without_times(rest) == without_times(whole[2:]) and read == [[23, 20]]
+    (tmp_path / "whole" / "0.predictions.npz").unlink()
+    assert [one.round for one in clip_trial(tmp_path / "whole").run(whole[:2])] == [0, 1, 2]
 
 
 @pytest.mark.slow
