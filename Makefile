@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(firstword $(wildcard $(VENV)/.torch-cpu $(VENV)/.torch-cuda))),default)
 TORCH_CUDA ?= cu130
-PROCESSES ?= 4
+PROCESSES ?= 3
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Tests start hundreds of processes. Without bytecode files, each of them compiles the sources again.

@@ -31,7 +31,7 @@ def test_the_readmes_make_targets_exist():
 def test_make_runs_the_expected_commands(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
     lint = ["-m ruff check", "-m ruff format --check", "-m mypy"]
-    expected = {"run": ["-m app run"], "lint": lint, "check": [*lint, FAST], "test": [*lint, "-m pytest -n 4"]}
+    expected = {"run": ["-m app run"], "lint": lint, "check": [*lint, FAST], "test": [*lint, "-m pytest -n 3"]}
     assert [words for words in expected[target] if words not in done.stdout] == []
 
 
