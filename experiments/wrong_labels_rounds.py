@@ -40,7 +40,7 @@ from storage.rounds.row_cache import FolderRowCache
 
 SETS = ("spoken_digit", "speech_commands")
 FIRST_SEED = 10
-MEDIANS = (0.25, 0.5, 1.0)
+MEDIANS = (0.25, 0.5, 1.0, 2.0)
 BICO = "strategy=bico"
 
 

@@ -55,7 +55,7 @@ from core.types import UNLABELED
 
 FOLDS = 10
 SMOOTHING = 0.003
-GAMMA, GAMMA_SPREAD = 0.5, 0.5  # median of gamma, and the deviation of its logarithm
+GAMMA, GAMMA_SPREAD = 1.0, 0.5  # median of gamma, and the deviation of its logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,12 @@ def fit_pool(
             prior -= (values[3] - np.log(median_gamma)) ** 2 / (2 * GAMMA_SPREAD**2)
         return -float(likelihood + prior + uniform)
 
-    start = np.array([0.0, np.log(WRONG / RIGHT), 0.0] + ([np.log(median_gamma)] if earlier is not None else []))
-    options = {"maxiter": 200 * len(start), "xatol": 1e-4, "fatol": 1e-4}
-    return unpacked(minimize(loss, start, method="Nelder-Mead", options=options).x)
+    start = np.array([0.0, np.log(WRONG / RIGHT), 0.0])
+    if earlier is None:
+        options = {"maxiter": 600, "xatol": 1e-4, "fatol": 1e-4}
+        return unpacked(minimize(loss, start, method="Nelder-Mead", options=options).x)
+    start = np.append(start, np.log(median_gamma))  # the simplex method stops too early in four dimensions
+    return unpacked(minimize(loss, start, method="L-BFGS-B").x)
 
 
 def clip_weights(trust: NDArray[np.floating]) -> NDArray[np.float32]:
