@@ -1,12 +1,13 @@
 """Replay memories on split MNIST: sizes (Table 9), accuracy by task (Fig. 9), kernels (Table 10), streams (Table 5).
 
-    python -m experiments.replay.replay_memories [--only sizes proxies streams] [--size small|full] --out DIR
+    python -m experiments.replay.replay_memories [--only sizes proxies streams slots] [--size small|full] --out DIR
 
 Continual learning trains task by task with a memory of 50, 100 or 200. Streams deliver the same tasks one after the
 other in batches of 125; the memory is a reservoir, or merge-reduce with bilevel coresets in ten slots, and 40 gradient
 steps follow each batch. "train on the memory" trains once, at the end of the stream, on the rows of merge-reduce. The
 two slots that represent the fewest batches are merged; with the rule as printed, 80 of 100 rows are of the last task.
-Proxies are the tangent kernel and the RBF kernel exp(-5e-4 |x - y|^2).
+The part slots, which is not run by default, has streams with other numbers of slots. Proxies are the tangent kernel and
+the RBF kernel exp(-5e-4 |x - y|^2).
 
 The small size trains a dense network on pictures of 14 x 14 with the better of beta 1 and 10, five seeds and 50 epochs
 a task; the full size the paper's convolutional network, 400 epochs, the grid of beta, and permuted MNIST as a stream
@@ -47,6 +48,7 @@ from experiments.replay.digit_networks import (
 from experiments.replay.together import Learner, learn_together, learner
 
 GAMMA, BATCH, STEPS, SLOTS = 5e-4, 125, 40, 10
+SLOTTED = ((50, 5), (200, 5), (200, 20), (200, 40))  # memories with other numbers of slots
 PRINTED = "bilevel, slots as printed"
 PAPER = {
     "continual, uniform, 50": 85.23, "continual, uniform, 100": 92.80, "continual, uniform, 200": 95.08,
@@ -102,7 +104,7 @@ def constant(choice: Choice) -> Callable[[int], Choice]:
 
 
 def stream_memory(
-    tasks: list[Task], size: int, kernel: Kernel | None, seed: int, rule: Rule = "fewest"
+    tasks: list[Task], size: int, kernel: Kernel | None, seed: int, rule: Rule = "fewest", n_slots: int = SLOTS
 ) -> list[np.ndarray]:
     """The rows in memory when each batch arrives and after the last; a reservoir if there is no kernel."""
     x, y = torch.cat([t[0] for t in tasks]), torch.cat([t[1] for t in tasks])
@@ -114,7 +116,7 @@ def stream_memory(
         )
 
     reservoir = Reservoir(size, np.random.default_rng(seed))
-    memory = reservoir if kernel is None else MergeReduce(SLOTS, size // SLOTS, reduce, rule=rule)
+    memory = reservoir if kernel is None else MergeReduce(n_slots, size // n_slots, reduce, rule=rule)
     kept = [memory.rows]
     for rows in np.array_split(np.arange(len(y)), len(y) // BATCH):
         memory.add(rows)
@@ -179,7 +181,15 @@ class Study:
             self.rows += self.parts.rows(f"{part}, beta {beta:g}", partial(measure, beta))
         say(f"{part}: {self.best(part)}")
 
-    def stream(self, name: str, size: int, kernel: Kernel | None, tasks: list[Task], place: str = "stream") -> None:
+    def stream(
+        self,
+        name: str,
+        size: int,
+        kernel: Kernel | None,
+        tasks: list[Task],
+        place: str = "stream",
+        n_slots: int = SLOTS,
+    ) -> None:
         """`place` is "stream" for split MNIST; permuted MNIST has the dense network."""
         betas = self.betas if place == "stream" else [0.1, 1.0, *self.betas]
         network = self.network if place == "stream" else Dense
@@ -192,7 +202,7 @@ class Study:
             """Of every seed; bilevel memories do not depend on it, so one is computed for all."""
             if not kept:
                 seeds = self.seeds if kernel is None else self.seeds[:1]
-                found = [stream_memory(tasks, size, kernel, seed, rule) for seed in seeds]
+                found = [stream_memory(tasks, size, kernel, seed, rule, n_slots) for seed in seeds]
                 kept.extend(found if kernel is None else found * len(self.seeds))
             return kept
 
@@ -252,6 +262,8 @@ def tables_of(study: Study, parts: Sequence[str]) -> None:
         if "proxies" in parts and sizes == (100,):
             study.continual("bilevel RBF", 100, other)
             study.stream("bilevel RBF", 100, rbf, study.tasks)
+    for size, n_slots in SLOTTED if "slots" in parts else ():
+        study.stream(f"bilevel in {n_slots} slots", size, study.tangent, study.tasks, n_slots=n_slots)
     if "streams" in parts and not study.small:
         tasks = permuted(study.arguments, 10_000)
         study.stream("reservoir", 100, None, tasks, "permuted stream")
