@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.config import HeadConfig
+from core.labels.earlier_predictions import positions_of
 from core.learning.calibration import FOLDS, fold_of
 from core.learning.head import fit_head, prepare
 from core.types import UNLABELED, PoolSnapshot
@@ -78,10 +79,8 @@ def progressive_validation(snapshot: PoolSnapshot, past: Sequence[PastRound], en
     for one in past:
         if one.classes is None or one.item_ids is None or one.encoder != encoder or 4 * one.n_labels < len(labeled):
             continue
-        order = np.argsort(one.item_ids, kind="stable")
-        at = np.searchsorted(one.item_ids, snapshot.item_ids[labeled], sorter=order)
-        rows = order[np.minimum(at, len(order) - 1)]
-        known = one.item_ids[rows] == snapshot.item_ids[labeled]
+        rows = positions_of(one.item_ids, snapshot.item_ids[labeled])
+        known = rows >= 0
         now = np.array([*(_position(snapshot.class_names, name) for name in one.class_names), NONE], np.int64)
         found = now[one.classes[rows]]
         fresh = known & (found != NONE).all(1)
