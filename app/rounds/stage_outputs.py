@@ -154,7 +154,9 @@ def open_snapshot(place: Place, stored: Stored) -> PoolSnapshot:
     )
 
 
-def open_earlier_round(folder: ArtifactFolder, snapshot: ArtifactRef, predicted: NDArray[np.floating]) -> EarlierRound:
+def open_earlier_round(
+    folder: ArtifactFolder, snapshot: ArtifactRef, load_probabilities: Callable[[], NDArray[np.floating] | None]
+) -> EarlierRound:
     """The labels of a stored snapshot with the predictions of its round. Nothing else of the snapshot is read."""
     with np.load(folder.path(snapshot), allow_pickle=False) as file:
         about = json.loads(file["about"].tobytes())
@@ -162,7 +164,7 @@ def open_earlier_round(folder: ArtifactFolder, snapshot: ArtifactRef, predicted:
             class_names=tuple(about["class_names"]),
             item_ids=file["item_ids"],
             labels=file["labels"],
-            probabilities=predicted,
+            load_probabilities=load_probabilities,
         )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -176,14 +176,20 @@ class StoredRound:
         )
 
     def _earlier_rounds(self, round_id: int | None) -> Iterator[EarlierRound]:
-        """The chain of rounds that ends with this one, from the newest on. Removed predictions are left out."""
+        """The chain of rounds that ends with this one, from the newest on."""
         while round_id is not None:
             row = self.log.get(round_id)
             with contextlib.suppress(NotFound, InvalidInput, OSError):
-                predicted = self.log.arrays(round_id, "probabilities")
-                yield stage_outputs.open_earlier_round(self.folder, self.log.artifact(round_id, "snapshot"), predicted)
+                snapshot = self.log.artifact(round_id, "snapshot")
+                yield stage_outputs.open_earlier_round(self.folder, snapshot, partial(self._predictions, round_id))
             before = row.metrics.get("previous_round")
             round_id = int(before) if before is not None else None
+
+    def _predictions(self, round_id: int) -> NDArray[np.floating] | None:
+        """The predictions of a round; None if they cannot be read."""
+        with contextlib.suppress(NotFound, InvalidInput, OSError):
+            return self.log.arrays(round_id, "probabilities")
+        return None
 
     def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
         """Load a result of the previous round. If it cannot be read, add a note and return None."""

@@ -14,7 +14,7 @@ had no label in that round: a model predicts a class that it does not know nowhe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ class EarlierRound:
     class_names: tuple[str, ...]
     item_ids: NDArray[np.int64]  # (n,)
     labels: NDArray[np.int64]  # (n,) the labels it was trained on; UNLABELED elsewhere
-    probabilities: NDArray[np.floating]  # (n, C)
+    load_probabilities: Callable[[], NDArray[np.floating] | None]  # (n, C); None: they have been removed
 
 
 def earlier_log_probabilities(
@@ -49,11 +49,14 @@ def earlier_log_probabilities(
     for one in itertools.islice(rounds, MOST_ROUNDS):
         at = positions_of(one.item_ids, item_ids[open_])
         without = (at >= 0) & (np.asarray(one.labels)[at] == UNLABELED)
+        predicted = one.load_probabilities() if without.any() else None
+        if predicted is None:
+            continue
         rows, own = open_[without], at[without]
         open_ = open_[~without]
         known = {one.class_names[label] for label in np.unique(one.labels[one.labels != UNLABELED])}
         fair = np.array([class_names[label] in known for label in labels[rows]], np.bool_)
-        found[rows[fair]] = _smoothed(_as_present(one, own[fair], class_names))
+        found[rows[fair]] = _smoothed(_in_present_order(predicted[own[fair]], one.class_names, class_names))
         if not len(open_):
             break
     return found
@@ -68,13 +71,13 @@ def positions_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[n
     return np.where(ids[at] == wanted, at, -1)
 
 
-def _as_present(one: EarlierRound, rows: NDArray[np.int64], class_names: tuple[str, ...]) -> NDArray[np.float64]:
-    """The predictions of the round in the order of the present classes; 0 for classes that it did not have."""
-    column = {name: k for k, name in enumerate(one.class_names)}
-    found = np.zeros((len(rows), len(class_names)))
-    for k, name in enumerate(class_names):
+def _in_present_order(P: NDArray[np.floating], before: tuple[str, ...], now: tuple[str, ...]) -> NDArray[np.float64]:
+    """Predictions for the classes `before` in the order of the present classes; 0 for classes that are new."""
+    column = {name: k for k, name in enumerate(before)}
+    found = np.zeros((len(P), len(now)))
+    for k, name in enumerate(now):
         if name in column:
-            found[:, k] = np.asarray(one.probabilities[rows, column[name]], np.float64)
+            found[:, k] = P[:, column[name]]
     return found
 
 

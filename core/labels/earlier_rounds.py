@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class EarlierRounds:
             class_names=snapshot.class_names,
             item_ids=snapshot.item_ids,
             labels=snapshot.labels,
-            probabilities=probabilities,
+            load_probabilities=lambda: probabilities,
         )
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +43,7 @@ class EarlierRounds:
                 class_names=np.array(found.class_names, np.str_),
                 item_ids=found.item_ids,
                 labels=found.labels,
-                probabilities=found.probabilities,
+                probabilities=probabilities,
             )
             write_file(self._file(len(self._rounds)), content.getvalue())
         self._rounds.append(found)
@@ -54,16 +55,19 @@ class EarlierRounds:
             return False
         for file in files:
             with np.load(file, allow_pickle=False) as stored:
-                self._rounds.append(
-                    EarlierRound(
-                        class_names=tuple(str(name) for name in stored["class_names"]),
-                        item_ids=stored["item_ids"],
-                        labels=stored["labels"],
-                        probabilities=stored["probabilities"],
-                    )
-                )
+                self._rounds.append(_round_of({name: stored[name] for name in stored.files}))
         return True
 
     def _file(self, number: int) -> Path:
         assert self.folder is not None
         return self.folder / f"{number}.predictions.npz"
+
+
+def _round_of(stored: dict[str, NDArray[Any]]) -> EarlierRound:
+    probabilities = stored["probabilities"]
+    return EarlierRound(
+        class_names=tuple(str(name) for name in stored["class_names"]),
+        item_ids=stored["item_ids"],
+        labels=stored["labels"],
+        load_probabilities=lambda: probabilities,
+    )

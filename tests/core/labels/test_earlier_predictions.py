@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ def round_of(labels, probabilities, item_ids=IDS, names=NAMES) -> EarlierRound:
         class_names=names,
         item_ids=np.asarray(item_ids),
         labels=np.asarray(labels),
-        probabilities=np.asarray(probabilities, np.float32),
+        load_probabilities=lambda: None if probabilities is None else np.asarray(probabilities, np.float32),
     )
 
 
@@ -33,6 +35,18 @@ def test_the_newest_round_that_did_not_know_the_label_counts():
     np.testing.assert_allclose(found[2], smoothed([0.9, 0.1]), rtol=1e-6)
     np.testing.assert_allclose(found[3], smoothed([0.3, 0.7]), rtol=1e-6)
     assert np.isnan(found[[0, 1, 4]]).all(), "labels that every round knew, and an unlabeled item"
+
+
+def test_predictions_are_loaded_only_where_a_label_needs_them_and_may_have_been_removed():
+    def refuse():
+        raise AssertionError("predictions of a round that knew all labels")
+
+    labels = np.array([0, 1, 1, NO, NO])
+    knew = dataclasses.replace(round_of(labels, None), load_probabilities=refuse)
+    removed = round_of([0, 1, NO, NO, NO], None)
+    first = round_of([0, 1, NO, NO, NO], [[1, 0], [0, 1], [0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    found = earlier_log_probabilities(IDS, labels, NAMES, [knew, removed, first])
+    np.testing.assert_allclose(found[2], smoothed([0.9, 0.1]), rtol=1e-6)
 
 
 def test_rounds_are_read_only_until_every_label_is_newer_than_one_of_them():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.config import LabelsConfig
-from core.labels.earlier_predictions import EarlierRound
+from core.labels.earlier_rounds import EarlierRounds
 from core.labels.trust import SUSPECTED, graph_predictor, label_trust
 from core.rounds.checking import check_labels, checked_rows, labels_are_checked, trust_notes
 from core.rounds.context import Previous
@@ -99,10 +99,9 @@ def test_a_prediction_of_an_earlier_round_lowers_the_trust_in_a_label_that_it_co
     sure[29] = (0.0, 1.0, 0.0)  # its label is 2
     found = {}
     for name, probabilities in (("sure", sure), ("even", np.full((60, 3), 1 / 3))):
-        earlier = EarlierRound(
-            class_names=snapshot.class_names, item_ids=snapshot.item_ids, labels=before, probabilities=probabilities
-        )
-        previous = Previous(load_predictions=lambda earlier=earlier: (earlier,))
+        earlier = EarlierRounds(None)
+        earlier.add(dataclasses.replace(snapshot, labels=before), probabilities)
+        previous = Previous(load_predictions=earlier.newest_first)
         found[name] = check_labels(dataclasses.replace(context, previous=previous), inputs)
     np.testing.assert_allclose(found["even"].weights, alone.weights, atol=0.02)
     doubt = {name: 1.0 - float(one.belief[29, 2]) for name, one in (("alone", alone), *found.items())}
