@@ -3,7 +3,7 @@
 Test accuracy at 10, 30 and 60 uniformly drawn labels (at least one per class) of: supervised training without and
 with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with augmentation < semi-supervised.
 
-    python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, minutes on two cores
+    python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, 16 to 29 minutes on one core
     python -m experiments.ssl_table --size full --out DIR                   WRN-28-10, 30 epochs, 5 seeds: on a GPU
 
 small: the laptop network, 1,000 steps (`SMALL_STEPS`), at most 2,700 pool items. full: the `paper` preset. Both have
